@@ -56,6 +56,8 @@ impl Lane {
 pub(crate) struct Lanes {
     lanes: Vec<Lane>,
     by_destination: BTreeMap<Destination, u8>,
+    /// Some destination has had a lane of another one.
+    shared: bool,
     cache: [u8; CACHED],
     /// Lanes with operations under way.
     busy: Vec<u8>,
@@ -74,6 +76,7 @@ impl Lanes {
         Lanes {
             lanes: Vec::new(),
             by_destination: BTreeMap::new(),
+            shared: false,
             cache: [0; CACHED],
             busy: Vec::new(),
             most,
@@ -97,9 +100,16 @@ impl Lanes {
         lane
     }
 
-    /// The lane that a destination has, if it has one.
-    pub(crate) fn known(&self, destination: Destination) -> Option<u8> {
-        self.by_destination.get(&destination).copied()
+    /// Returns true if operations of a destination may be under way in a lane: in its own one, and in that which it
+    /// shared while it had none.
+    pub(crate) fn may_have(&self, lane: u8, destination: Destination) -> bool {
+        self.by_destination.get(&destination) == Some(&lane)
+            || self.shared && lane == shared_lane(destination)
+    }
+
+    /// Returns true if operations of several destinations may be under way in one lane.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
     }
 
     #[cold]
@@ -130,7 +140,10 @@ impl Lanes {
                     self.lanes[idle].destination = destination;
                     idle
                 }
-                None => return (destination.0 .0 ^ destination.1 .0) as u8,
+                None => {
+                    self.shared = true;
+                    return shared_lane(destination);
+                }
             },
         };
         self.by_destination.insert(destination, lane as u8);
@@ -226,6 +239,11 @@ impl Lanes {
     }
 }
 
+/// The lane of a destination for which there is none of its own.
+fn shared_lane((node, port): Destination) -> u8 {
+    (node.0 ^ port.0) as u8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,5 +328,27 @@ mod tests {
         assert!(freed.into_iter().eq(0..256));
         assert_eq!((lanes.count, lanes.busy.len()), (0, 0));
         assert_eq!(lanes.of((NodeId(9), Port(1))), 0, "the first that is idle");
+    }
+
+    /// A destination without a lane of its own, and what it has under way when it gets one.
+    #[test]
+    fn what_is_under_way_in_a_shared_lane_is_found() {
+        let mut lanes = Lanes::new(1024);
+        for node in 0..LANES as u16 {
+            let lane = lanes.of((NodeId(node), Port(1)));
+            lanes.enter(lane, 0, node);
+        }
+        assert!(!lanes.is_shared());
+        let late = (NodeId(LANES as u16), Port(1));
+        let lane = lanes.of(late);
+        lanes.enter(lane, 0, 1000);
+        assert!(lanes.is_shared() && lanes.may_have(lane, late));
+        // Another lane has nothing under way.
+        lanes.look(|number| [u64::from(number == lane + 1), 0]);
+        lanes.retire(|_| ());
+        let own = lanes.of(late);
+        assert_ne!(own, lane);
+        let may_have = (0..=u8::MAX).filter(|lane| lanes.may_have(*lane, late));
+        assert_eq!(may_have.collect::<Vec<_>>(), [lane.min(own), lane.max(own)]);
     }
 }

@@ -63,25 +63,27 @@ impl Core {
     pub(super) fn note_flushed(&self, kinds: &[Operation]) {
         // Relaxed: as above.
         if self.posted.timed.load(Ordering::Relaxed) {
-            let of_kind = |mark: &Mark| kinds.iter().any(|it| it.kind() == mark.operation.kind());
-            self.end_timed_if(|mark| of_kind(mark) && self.is_complete(*mark).unwrap_or(false));
+            let timed = lock(&self.posted.state).last.map(|(mark, _)| mark);
+            // Without that lock: to look may take the tracker's, within which a post takes this one.
+            let is_over = |mark: &Mark| {
+                let of_kind = kinds.iter().any(|it| it.kind() == mark.operation.kind());
+                of_kind && self.is_complete(*mark).unwrap_or(false)
+            };
+            if let Some(mark) = timed.filter(is_over) {
+                self.end_timed(mark);
+            }
         }
     }
 
     #[cold]
     fn end_timed(&self, seen: Mark) {
-        self.end_timed_if(|mark| {
+        let mut state = lock(&self.posted.state);
+        let covers = |(mark, _): &mut (Mark, Instant)| {
             mark.operation.kind() == seen.operation.kind()
                 && mark.lane == seen.lane
                 && mark.generation == seen.generation
                 && mark.ordinal <= seen.ordinal
-        });
-    }
-
-    #[cold]
-    fn end_timed_if(&self, covers: impl Fn(&Mark) -> bool) {
-        let mut state = lock(&self.posted.state);
-        let covers = |(mark, _): &mut (Mark, Instant)| covers(mark);
+        };
         let Some((_, posted)) = state.last.take_if(covers) else {
             return;
         };

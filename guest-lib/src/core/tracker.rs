@@ -289,23 +289,25 @@ impl Tracker {
     /// The last operations of a kind, of all lanes or of that of one destination, which may be
     /// incomplete.
     pub(crate) fn last(&self, operation: Operation, destination: Option<Destination>) -> Vec<Mark> {
-        let only = destination.map(|destination| self.lanes.known(destination));
-        let lanes = self.lanes.iter();
-        let lanes = lanes.filter(|(lane, _)| only.is_none_or(|only| only == Some(*lane)));
+        let is_wanted = |lane| destination.is_none_or(|wanted| self.lanes.may_have(lane, wanted));
+        let lanes = self.lanes.iter().filter(|(lane, _)| is_wanted(*lane));
         let marks = lanes.map(|(lane, state)| (lane, state, state.issued[operation.kind()]));
         self.marks(operation, marks)
     }
 
-    /// The lanes with writes that may be incomplete, of all destinations or of one.
+    /// The lanes with writes that may be incomplete, of all destinations or of one. `None`: those of several
+    /// destinations may be in one lane.
     pub(crate) fn writes_under_way(
         &self,
         destination: Option<Destination>,
-    ) -> Vec<(u8, Destination)> {
+    ) -> Option<Vec<(u8, Destination)>> {
+        if self.lanes.is_shared() {
+            return None;
+        }
         let marks = self.last(Operation::Write, destination);
         let lanes = marks.iter().map(|mark| mark.lane);
-        lanes
-            .map(|lane| (lane, self.lanes.destination(lane)))
-            .collect()
+        let lanes = lanes.map(|lane| (lane, self.lanes.destination(lane)));
+        Some(lanes.collect())
     }
 
     /// The last writes of the program, of all lanes. Writes that the library makes for itself, and

@@ -44,7 +44,7 @@ impl<'e> Ticket<'e> {
     ///
     /// # Errors
     /// [`Error::Transfer`] with this transfer only; [`Error::DeviceGone`],
-    /// [`Error::QueueFailed`], [`Error::QueueReset`].
+    /// [`Error::QueueFailed`], [`Error::QueueReset`], [`Error::Forked`].
     pub fn wait(mut self) -> Result<()> {
         self.wait_until(None)
     }
@@ -67,6 +67,7 @@ impl<'e> Ticket<'e> {
             return Ok(());
         }
         self.core.wait_complete(self.issued.mark, deadline)?;
+        self.core.check_own()?;
         self.waited = true;
         let failure = self.core.take_result(&self.issued);
         Error::transfers(failure.map(Into::into).unwrap_or_default())

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::message::{wait_any, Destination, Pattern, Request, Source, Tag};
-use qnic::{Endpoint, Error, Nic, Port, RemoteSegment, SegmentName};
+use qnic::{Endpoint, Error, Nic, Port, RemoteSegment, SegmentName, Ticket};
 
 use crate::mapping::{self, Forked};
 use qnic_apps::demo::node::{import, say, Exported};
@@ -159,14 +159,20 @@ impl Handles {
         while !last.has_ended() {
             std::thread::yield_now();
         }
-        drop(last);
+        let last = RefCell::new(Some(last));
         let more = (8..REQUESTS).map(begin);
         requests.extend(more.collect::<qnic::Result<Vec<_>>>()?);
         let requests = RefCell::new(requests);
         let forked = mapping::fork(|| match child {
             Child::Ends => true,
-            Child::Calls => requests.borrow_mut().iter_mut().all(is_refused),
+            Child::Calls => {
+                let of_ticket = |ticket: &mut Ticket<'_>| ticket.wait_timeout(ANSWER_LIMIT);
+                let ended = last.borrow_mut().as_mut().map(of_ticket);
+                matches!(ended, Some(Err(Error::Forked)))
+                    && requests.borrow_mut().iter_mut().all(is_refused)
+            }
             Child::Drops => {
+                drop(last.take());
                 requests.borrow_mut().clear();
                 true
             }
@@ -182,6 +188,7 @@ impl Handles {
             ensure!(told == right, "request {number} was told {told:?}");
         }
         ensure!(forked?.succeeded()?, "the child failed");
+        last.into_inner().map_or(Ok(()), Ticket::wait)?;
         endpoint.flush().timeout(ANSWER_LIMIT).wait()?;
         let added = word.load().timeout(ANSWER_LIMIT).wait()?;
         ensure!(added == REQUESTS / 2, "{added} of {REQUESTS} were executed");

@@ -64,7 +64,9 @@ impl Core {
         destination: Option<Destination>,
         deadline: Option<Instant>,
     ) -> Result<()> {
-        let under_way = self.polled_tracker().writes_under_way(destination);
+        let Some(under_way) = self.polled_tracker().writes_under_way(destination) else {
+            return self.wait_writes(destination, deadline);
+        };
         let mut fences = Vec::with_capacity(under_way.len());
         for (lane, (node, port)) in under_way {
             let mut command = FenceCommand::command();
