@@ -4,7 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
@@ -21,6 +21,8 @@ use crate::ui::{self, ClusterOption};
 pub(crate) const SLURM: &str = "slurm";
 /// Between looks at a job that begins or ends.
 const PAUSE: Duration = Duration::from_millis(300);
+/// How long Slurm may take to end a job.
+const END_LIMIT: Duration = Duration::from_secs(300);
 
 /// Options of a job.
 #[derive(Args)]
@@ -248,7 +250,11 @@ fn end(engine: Engine, dir: &JobDir) -> Result<()> {
         if going(engine.state(id)?) {
             engine.cancel(id)?;
         }
+        let until = Instant::now() + END_LIMIT;
         while going(engine.state(id)?) {
+            if Instant::now() >= until {
+                bail!("Slurm has not ended job {id} yet: look at it with squeue, then end the cluster again");
+            }
             std::thread::sleep(PAUSE);
         }
     }
